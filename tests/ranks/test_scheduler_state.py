@@ -38,7 +38,7 @@ def holds(dask_scheduler: Any, secret: bytes) -> list[str]:
 
 def test_no_task_of_a_matrix_holds_its_secret(client: Any, workers: list[str]) -> None:
     with distribute(S, client=client, workers=workers[:2]) as A:
-        secret = A._rank_group._servers.secret
+        secret = A._rank_group.servers.secret
         kept = client.persist([A @ da.from_array(B, chunks=20), A.T @ da.from_array(B, chunks=20)])
         distributed.wait(kept)
         with pytest.raises(ZeroDivisionError):

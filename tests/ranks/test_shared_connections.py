@@ -69,11 +69,11 @@ def fail_in_a_solve(A: Any) -> None:
 def test_a_failed_solve_is_followed_by_new_connections_for_all(client: Any, failing: str) -> None:
     with distribute(S, client=client) as A, A.with_data(2 * S.data) as twice:
         M = gla.amg(A, max_coarse=20)
-        epoch = A._rank_group.epoch
+        epoch = A._rank_group.servers.epoch
         fail_in_a_solve(A if failing == "operand" else twice)
         for matrix, expected in ((twice, 2 * S), (A, S)):
             check(matrix, expected)
-            assert matrix._rank_group.epoch == epoch + 1
+            assert matrix._rank_group.servers.epoch == epoch + 1
             assert counts(client) == {(2, 1)}
         x, info = gla.cg(A, B, M=M, rtol=1e-8)  # multigrid is made again
         assert info == 0

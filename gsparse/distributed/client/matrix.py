@@ -171,13 +171,13 @@ class DistributedMatrix(DistributedReductions):
 
     def _open(self, workers: Sequence[str], layout: VectorLayout) -> None:
         """Connect the ranks on these workers, and let each rank make its own rows."""
-        rank_group = RankGroup(self.client, workers, self.timeout, self._device, self._source.operand)
+        rank_group = RankGroup(self.client, workers, self.timeout, self._source.operand)
         if self._source.remedy:
             rank_group.remedy, rank_group.closed_by = self._source.remedy, f"closed: {self._source.remedy}"
         try:
             self._rank_metadata = rank_group.open(
                 lambda rank: self._source.rank_input(self.client, workers[rank], layout.rows.rows(rank)),
-                layout.rows, layout.columns, self._device, self._options,
+                self._device, layout.rows, layout.columns, self._options,
             )  # fmt: skip
         except BaseException:
             rank_group.close()

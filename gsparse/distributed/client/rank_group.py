@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import distributed
-from distributed.actor import ProxyRPC
-from distributed.protocol import to_serialize
 
-from gsparse.device.locks import make_lock
+from gsparse.distributed.client.rank_servers import RankServers
 from gsparse.distributed.client.scheduler import (
     Calls,
-    Reservation,
     answers_of_workers,
     check_computable,
     check_running,
@@ -42,72 +37,8 @@ _CHECK_INTERVAL = 0.5
 _GRACE_PERIOD = 3.0
 # Longest time, in seconds, between two checks of running calls: with `on_poll`, which each check calls, and without.
 _POLL_INTERVAL, _WAIT_INTERVAL = 0.002, 0.1
-# Seconds in which all workers must answer without the scheduler. Otherwise, calls pass through it.
-_CONNECT_TIMEOUT = 1.0
 
 _Asked = dict[int, tuple[Future[Any], float]]
-
-
-class _Servers:
-    """The actors of the ranks, and the state of their connections. A matrix shares them with the results of algebra.
-
-    Attributes
-    ----------
-    epoch : int
-        The number of times that the ranks have begun to connect.
-    are_open : bool
-        Whether the ranks are connected, and no call in which they wait for each other has failed since.
-    lock : lock
-        One thread at a time runs calls in which ranks wait for each other.
-    references : list of Future
-        Dask keeps the actors while these exist.
-    matrices : set of str
-        The keys of the matrices that are open.
-    """
-
-    def __init__(self, client: distributed.Client, workers: tuple[str, ...]) -> None:
-        self.client, self.workers = client, workers
-        self.epoch, self.are_open, self.secret = 0, False, secrets.token_bytes(32)
-        self.lock, self.reservation = make_lock(), Reservation(client, workers)
-        self.references: list[distributed.Future] = []
-        self.matrices: set[str] = set()
-        self._is_direct = False
-
-    def find_route(self) -> None:
-        """Call the actors without the scheduler from now on, if this process can connect to all workers."""
-        self._is_direct = self.client.direct_to_workers is not False
-        answers = [self.request(rank, "sign_of_life") for rank in range(len(self.workers))]
-        done, running = wait(answers, _CONNECT_TIMEOUT)
-        self._is_direct &= not running and not any(answer.exception() for answer in done)
-
-    def request(self, rank: int, method: str, *args: Any) -> Future[Any]:
-        """Call a method of a rank's actor, without waiting. Return a future of the answer."""
-        return asyncio.run_coroutine_threadsafe(self._answer(rank, method, args), self.client.loop.asyncio_loop)
-
-    async def _answer(self, rank: int, method: str, args: tuple[Any, ...]) -> Any:
-        reference = self.references[rank]
-        if reference.status != "finished":
-            raise CommunicationError(f"dask has dropped the rank: {reference.status}")
-        address = self.workers[rank]
-        worker = self.client.rpc(address) if self._is_direct else ProxyRPC(self.client.scheduler, address)
-        answer = await worker.actor_execute(actor=reference.key, function=method, args=[*map(to_serialize, args)])
-        if answer["status"] != "OK":
-            raise answer["exception"]
-        return answer["result"]
-
-    def release(self, matrix: str) -> None:
-        """Release a matrix, without waiting. With the last one, dask drops the actors, which closes their connections.
-
-        Releasing the references would not be enough, because actors refer to themselves.
-        """
-        self.matrices.discard(matrix)
-        with suppress(Exception):  # the client is closed
-            if self.matrices and has_scheduler(self.client):
-                for rank in range(len(self.references)):
-                    self.request(rank, "release", matrix)
-            elif not self.matrices:
-                self.reservation.close()
-                self.client.loop.add_callback(self.client.cancel, self.references, asynchronous=True)
 
 
 class RankGroup:
@@ -123,13 +54,12 @@ class RankGroup:
         Dask's addresses, in the order of the ranks.
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
-    device : str, optional
-        The device of each rank.
     operand : RankGroup, optional
         The group of the matrix from which this matrix is computed, on the same workers. Both share their actors.
 
     Attributes
     ----------
+    servers : RankServers
     key : str
         The key of the matrix on the workers.
     closed_by : str
@@ -139,28 +69,18 @@ class RankGroup:
     """
 
     def __init__(
-        self,
-        client: distributed.Client,
-        workers: Sequence[str],
-        timeout: float,
-        device: str | None,
-        operand: RankGroup | None = None,
+        self, client: distributed.Client, workers: Sequence[str], timeout: float, operand: RankGroup | None = None
     ) -> None:
-        self.client, self.workers, self.timeout, self._device = client, tuple(workers), timeout, device
+        self.client, self.workers, self.timeout = client, tuple(workers), timeout
         self.key, self.remedy = f"gsparse-{uuid.uuid4().hex}", ""
         self.is_open, self.closed_by = True, "closed: distribute it again"
-        self._servers: _Servers = _Servers(client, self.workers) if operand is None else operand._servers
-        self._servers.matrices.add(self.key)
-        self._release = weakref.finalize(self, self._servers.release, self.key)
+        self.servers: RankServers = RankServers(client, self.workers) if operand is None else operand.servers
+        self.servers.matrices.add(self.key)
+        self._release = weakref.finalize(self, self.servers.release, self.key)
 
     @property
     def ranks(self) -> range:
         return range(len(self.workers))
-
-    @property
-    def epoch(self) -> int:
-        """The number of times that the ranks have begun to connect."""
-        return self._servers.epoch
 
     def check_open(self) -> None:
         if not self.is_open:
@@ -169,56 +89,57 @@ class RankGroup:
 
     # ------------------------------------------------------------------ life
 
-    def open(self, input_of: Callable[[int], Any], *arguments: Any) -> list[group_tasks.RankMetadata]:
+    def open(
+        self, input_of: Callable[[int], Any], device: str | None, *arguments: Any
+    ) -> list[group_tasks.RankMetadata]:
         """Connect the ranks, and let each rank make its part of the matrix. Return the metadata of the parts.
 
-        `input_of(rank)` returns the input of a rank, or a future for the input on the rank's worker. `arguments` are
-        further arguments of `open_rank`, the same for all ranks.
+        `input_of(rank)` returns the input of a rank, or a future for the input on the rank's worker. `device` is the
+        device of each rank. `arguments` are further arguments of `open_rank`, the same for all ranks.
         """
         inputs: list[Any] = []
         with self.exclusive():
             try:
-                if not self._servers.references:
-                    self._start_servers()
+                if not self.servers.references:
+                    self._start_servers(device)
                 inputs += [input_of(rank) for rank in self.ranks]
                 self.wait_for_inputs(inputs, "the matrix")
                 self.reconnect()
-                of_ranks = [(self.key, argument(x), *arguments) for x in inputs]
-                rank_metadata = self.call_together(group_tasks.open_rank, of_ranks, of_servers=True)
+                of_ranks = [(argument(x), *arguments) for x in inputs]
+                rank_metadata = self.call_together(group_tasks.open_rank, of_ranks)
             finally:  # Dask's exceptions keep the frames of the callers alive, and with them local variables.
                 release([x for x in inputs if isinstance(x, distributed.Future)])
         close_client_at_exit(self)
         return rank_metadata
 
-    def _start_servers(self) -> None:
+    def _start_servers(self, device: str | None) -> None:
         """Create each rank's actor on its worker."""
         for number in self.ranks:
             key = rank_key(self.key, number)
-            arguments = key, number, self.workers, self.timeout
-            self._servers.references.append(self.submit(RankServer, number, *arguments, key=key, actor=True))
-        references = dict(zip(self.workers, self._servers.references, strict=True))
+            arguments = key, number, self.workers, self.timeout, device
+            self.servers.references.append(self.submit(RankServer, number, *arguments, key=key, actor=True))
+        references = dict(zip(self.workers, self.servers.references, strict=True))
         answers_of_workers(references, self.timeout, self.remedy)
-        self._servers.find_route()
+        self.servers.find_route()
 
     def reconnect(self) -> None:
         """Connect the ranks, unless they are connected and no call has failed since then."""
-        servers = self._servers
+        servers = self.servers
         if not servers.are_open:
-            arguments = self._open_ports(), servers.secret, self._device
-            self.call_together(group_tasks.connect, [arguments] * len(self.workers), of_servers=True)
+            self.call_together(group_tasks.connect, [(self._open_ports(), servers.secret)] * len(self.workers))
             servers.are_open = True
 
     def _open_ports(self) -> tuple[tuple[str, int], ...]:
         """Begin a new epoch: let every rank open a port, and return the addresses."""
-        self._servers.epoch += 1
-        return tuple(self.call(group_tasks.open_port, of_servers=True))
+        self.servers.epoch += 1
+        return tuple(self.call(group_tasks.open_port))
 
     def close(self) -> None:
         """Release the matrix. Wait for it only if no other matrix uses the actors, and their connections are closed."""
         self.is_open = False
-        if self._servers.matrices == {self.key}:
+        if self.servers.matrices == {self.key}:
             with suppress(Exception):
-                self.ask_remaining(RankServer.close, of_servers=True)
+                self.ask_remaining(group_tasks.close)
         self._release()
 
     # ------------------------------------------------------------------ calls
@@ -231,7 +152,6 @@ class RankGroup:
         ranks: Iterable[int] | None = None,
         name: str = "",
         on_poll: Callable[[], None] | None = None,
-        of_servers: bool = False,
     ) -> list[Any]:
         """Call a function on the ranks at the same time, and return the results.
 
@@ -247,8 +167,6 @@ class RankGroup:
             The name of the calls; by default a new one (`new_call`).
         on_poll : callable, optional
             Called repeatedly during the wait.
-        of_servers : bool, optional
-            Whether the function gets the ranks' actors (`RankServer`) instead of the ranks.
 
         Raises
         ------
@@ -258,14 +176,13 @@ class RankGroup:
         """
         self.check_open()
         name, called = name or new_call(function.__name__), self.ranks if ranks is None else ranks
-        key = "" if of_servers else self.key
-        calls = Calls({r: self._begin(r, name, function, key, arguments[r] if arguments else ()) for r in called})
+        calls = Calls({r: self._begin(r, name, function, arguments[r] if arguments else ()) for r in called})
         try:
             self._watch(calls, on_poll)
         except BaseException:
             if has_scheduler(self.client):
                 for rank in calls.unfinished:
-                    self.request(rank, "cancel", name)
+                    self.servers.request(rank, "cancel", name)
             raise
         return [calls.results[rank] for rank in called]
 
@@ -274,32 +191,24 @@ class RankGroup:
         try:
             return self.call(*args, **options)
         except BaseException:
-            self._servers.are_open = False
+            self.servers.are_open = False
             raise
 
-    def ask_remaining(
-        self, function: Callable[..., Any], *args: Any, seconds: float | None = None, of_servers: bool = False
-    ) -> dict[int, Any]:
+    def ask_remaining(self, function: Callable[..., Any], *args: Any, seconds: float | None = None) -> dict[int, Any]:
         """Call a function on the remaining workers. Return a dict from rank to result, without calls that fail or last.
 
         The calls have `seconds` seconds, by default the group's timeout.
         """
-        name, left, key = new_call(function.__name__), self.remaining_workers(), "" if of_servers else self.key
-        started = [rank for rank, reference in enumerate(self._servers.references) if reference.status == "finished"]
-        calls = Calls({r: self._begin(r, name, function, key, args) for r in started if self.workers[r] in left})
+        name, left = new_call(function.__name__), self.remaining_workers()
+        calls = Calls({r: self._begin(r, name, function, args) for r in self.ranks if self.workers[r] in left})
         end = time.monotonic() + (self.timeout if seconds is None else seconds)
-        while calls.is_running and (now := time.monotonic()) < end:
-            calls.wait(end - now)
+        while calls.is_running and time.monotonic() < end:
+            calls.wait(_WAIT_INTERVAL)
+            calls.cut_off(self.servers.dropped())
         return calls.results
 
-    def request(self, rank: int, method: str, *args: Any) -> Future[Any]:
-        """Call a method of a rank's actor, without waiting. Return a future of the answer."""
-        return self._servers.request(rank, method, *args)
-
-    def _begin(
-        self, rank: int, name: str, function: Callable[..., Any], key: str, args: tuple[Any, ...]
-    ) -> Future[Any]:
-        return self.request(rank, "call", name, *packed((function, key, args)))
+    def _begin(self, rank: int, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
+        return self.servers.request(rank, "call", name, rank_key(self.key, rank), *packed((function, args)))
 
     # ------------------------------------------------------------------ tasks
 
@@ -351,7 +260,7 @@ class RankGroup:
         The wait for each worker, on which another solve may run, takes at most ten times `timeout`.
         """
         self.check_open()
-        with self._servers.lock, self.client.as_current(), self._servers.reservation.held(10 * self.timeout):
+        with self.servers.lock, self.client.as_current(), self.servers.reservation.held(10 * self.timeout):
             yield
 
     def futures_of_vector(self, names: Sequence[str]) -> list[distributed.Future]:
@@ -385,8 +294,7 @@ class RankGroup:
                 next_check = now + _CHECK_INTERVAL
                 lost = self.error_of_lost_worker(calls.unfinished)
                 self._check_signs_of_life(asked, calls.unfinished)
-                dropped = [rank for rank, kept in enumerate(self._servers.references) if kept.status != "finished"]
-                calls.cut_off(dropped)
+                calls.cut_off(self.servers.dropped())
             if lost is not None:
                 failed_at = failed_at or now
                 if calls.unfinished <= {lost.rank} or now - failed_at > _GRACE_PERIOD:
@@ -400,7 +308,7 @@ class RankGroup:
         now = time.monotonic()
         for rank in ranks:
             if rank not in asked or asked[rank][0].done():
-                asked[rank] = self.request(rank, "sign_of_life"), now
+                asked[rank] = self.servers.request(rank, "sign_of_life"), now
             elif now - asked[rank][1] > self.timeout:
                 raise silent_error(self.workers[rank], self.timeout)
 

@@ -113,54 +113,54 @@ class RankMetadata:
         return RankMetadata(number, int(entries), matrix.ghosts, format, moved, matrix.dtype.name, device)
 
 
-def open_port(server: RankServer) -> tuple[str, int]:
+def open_port(rank: Rank) -> tuple[str, int]:
     """Open the port at which this rank accepts the other ranks, and return its address."""
+    server = rank.server
     server.disconnect()
     server.listener = listen(server.host())
     host, port = server.listener.getsockname()[:2]
     return str(host), int(port)
 
 
-def connect(server: RankServer, addresses: Addresses, secret: bytes, device: str | None) -> None:
+def connect(rank: Rank, addresses: Addresses, secret: bytes) -> None:
     """Connect to the other ranks, all of which have opened their ports. All ranks must run this at the same time.
 
-    All matrices of these ranks then use the new connections.
+    All matrices of the rank's actor then use the new connections.
     """
-    rank_device = get_device(device)
-    with rank_device.active():
-        server.communicator = communicator = _connect(server, addresses, secret, rank_device)
-        for rank in list(server.ranks.values()):
-            if rank.matrix is not None:
-                rank.matrix.connect(communicator)
-            rank.preconditioners.clear()  # Preconditioners that span the ranks use the old connections.
+    server, device = rank.server, get_device(rank.server.device)
+    with device.active():
+        server.communicator = communicator = _connect(server, addresses, secret, device)
+        for one in list(server.ranks.values()):
+            if one.matrix is not None:
+                one.matrix.connect(communicator)
+            one.preconditioners.clear()  # Preconditioners that span the ranks use the old connections.
 
 
 def open_rank(
-    server: RankServer,
-    matrix: str,
+    rank: Rank,
     part: sp.csr_array | GpuSparseMatrix | RowLoader | Computation | DaskResult,
     rows: RowPartition,
     columns: RowPartition,
-    device: str | None,
     options: dict[str, Any],
 ) -> RankMetadata:
-    """Make this rank's part of the matrix with the key `matrix`. All ranks must run this at the same time."""
-    communicator, rank_device, part = server.communicator, get_device(device), DaskResult.resolved(part)
-    key = rank_key(matrix, server.number)
+    """Make this rank's part of a matrix. All ranks must run this at the same time, after `connect`."""
+    communicator, device, part = rank.server.communicator, get_device(rank.server.device), DaskResult.resolved(part)
     assert communicator is not None
-    server.ranks[key] = rank = Rank(key, server.number, server.calls)
-    try:
-        with rank_device.active(), aborting(communicator):
-            if isinstance(part, Computation):
-                rank.matrix = part.matrix(rank.number, communicator, columns)
-            else:
-                own_rows = rows.rows(rank.number)
-                block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else part
-                rank.matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
-        return RankMetadata.of(rank.number, rank.matrix)
-    except BaseException:
-        server.ranks.pop(key, None)
-        raise
+    rank.server.ranks[rank.key] = rank
+    with device.active(), aborting(communicator):
+        if isinstance(part, Computation):
+            rank.matrix = part.matrix(rank.number, communicator, columns)
+        else:
+            own_rows = rows.rows(rank.number)
+            block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else part
+            rank.matrix = RankMatrix(block, rows, columns, communicator, device, **options)
+    return RankMetadata.of(rank.number, rank.matrix)
+
+
+def close(rank: Rank) -> None:
+    """Release the matrix, which is the last one of its actor, and close the connections."""
+    rank.server.release(rank.key)
+    rank.server.disconnect()
 
 
 def eliminate_zeros(rank: Rank) -> RankMetadata:

@@ -79,32 +79,31 @@ class Rank:
     ----------
     key : str
         The key of the matrix, with the number of the rank (`rank_key`).
+    server : RankServer
+        A weak reference to the rank's actor.
     number : int
     calls : dict
-        The running calls of the rank's actor, by name.
+        The running calls of the actor, by name.
     matrix : RankMatrix or None
-        The rows of this rank; None before the matrix is made.
+        The rows of this rank; None before the matrix is made, and after it is closed.
     preconditioners : dict
         Preconditioners of the matrix, by the key of their specification.
     solution_copy : (str, (int, array, array)) or None
         A copy of x that `store_copies` made: the key of the solve, the iteration, this rank's part of x, and the
         previous rank's part.
-    is_closed : bool
-        Whether the client has closed the matrix.
     """
 
-    def __init__(self, key: str, number: int, calls: dict[str, Call]) -> None:
-        self.key, self.number, self.calls = key, number, calls
+    def __init__(self, key: str, server: RankServer) -> None:
+        self.key, self.server, self.number, self.calls = key, weakref.proxy(server), server.number, server.calls
         self.matrix: RankMatrix | None = None
         self.preconditioners: dict[str, Any] = {}
         self.solution_copy: tuple[str, tuple[int, HostArray, HostArray]] | None = None
-        self.is_closed = False
         _ranks[key] = self
 
     def require_matrix(self) -> RankMatrix:
-        """Return the rows of this rank. Raise `CommunicationError` if the matrix is not made yet."""
+        """Return the rows of this rank. Raise `CommunicationError` if the matrix is closed."""
         if self.matrix is None:
-            raise CommunicationError("the matrix has not been made: distribute it again")
+            raise CommunicationError("the matrix has been closed: distribute it again")
         return self.matrix
 
     @property
@@ -118,7 +117,7 @@ class Rank:
         return name
 
     def __del__(self) -> None:
-        if not self.is_closed:  # the client is gone, so no task will fetch the vectors
+        if self.matrix is not None:  # the client is gone, so no task will fetch the vectors
             for name in [name for name in list(_vectors) if name.startswith(self.key)]:
                 _vectors.pop(name, None)
 
@@ -135,11 +134,13 @@ class RankServer:
         Dask's addresses of the workers, in the order of the ranks.
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
+    device : str, optional
+        The device of the matrices.
 
     Attributes
     ----------
     ranks : dict
-        The ranks that are not closed, by their keys.
+        The ranks of open matrices, by their keys.
     communicator : Communicator or None
         The communicator for host arrays; None before the ranks are connected.
     listener : socket or None
@@ -148,8 +149,8 @@ class RankServer:
         The running calls, by name.
     """
 
-    def __init__(self, key: str, number: int, workers: tuple[str, ...], timeout: float) -> None:
-        self.key, self.number, self.workers, self.timeout = key, number, workers, timeout
+    def __init__(self, key: str, number: int, workers: tuple[str, ...], timeout: float, device: str | None) -> None:
+        self.key, self.number, self.workers, self.timeout, self.device = key, number, workers, timeout, device
         self.worker = get_worker()
         self.ranks: dict[str, Rank] = {}
         self.communicator: Communicator | None = None
@@ -159,16 +160,17 @@ class RankServer:
 
     # ------------------------------------------------------------------ what the client awaits
 
-    async def call(self, name: str, *arguments: HostArray) -> list[HostArray]:
-        """Call a function in a thread.
+    async def call(self, name: str, key: str, *arguments: HostArray) -> list[HostArray]:
+        """Call a function, in a thread, with a rank as its first argument.
 
         Parameters
         ----------
         name : str
             The name of the call.
+        key : str
+            The key of the rank. A rank that is not in `ranks` has no matrix yet.
         *arguments : array
-            The function, the key of a matrix, and further arguments of the function, `packed`. The first argument of
-            the function is the rank of the matrix; it is this object if the key is empty.
+            The function and its further arguments, `packed`.
 
         Returns
         -------
@@ -177,7 +179,7 @@ class RankServer:
         """
         self.calls[name] = Call(self)
         try:
-            return await asyncio.to_thread(self._outcome, arguments)
+            return await asyncio.to_thread(self._outcome, key, arguments)
         finally:
             del self.calls[name]
             self._cancelled.discard(name)
@@ -199,18 +201,18 @@ class RankServer:
         """End a call at its next check. The call may not have arrived yet."""
         self._cancelled.add(name)
 
-    async def release(self, matrix: str) -> None:
-        """Release a matrix. Keep parts of vectors for dask tasks."""
-        rank = self.ranks.pop(rank_key(matrix, self.number), None)
+    def release(self, key: str) -> None:
+        """Release a rank's matrix. Keep parts of vectors for dask tasks."""
+        rank = self.ranks.pop(key, None)
         if rank is not None:
-            rank.is_closed = True
+            rank.matrix = None
 
     # ------------------------------------------------------------------ calls
 
-    def _outcome(self, arguments: tuple[HostArray, ...]) -> list[HostArray]:
+    def _outcome(self, key: str, arguments: tuple[HostArray, ...]) -> list[HostArray]:
         try:
-            function, matrix, args = unpacked(arguments)
-            return packed((function(find_rank(rank_key(matrix, self.number)) if matrix else self, *args), None))
+            function, args = unpacked(arguments)
+            return packed((function(self.ranks.get(key) or Rank(key, self), *args), None))
         except Exception as error:
             return _packed_error(error)
 
@@ -237,13 +239,6 @@ class RankServer:
             return None, None
         security = self.worker.security
         return security.get_listen_args("worker")["ssl_context"], security.get_connection_args("worker")["ssl_context"]
-
-    def close(self) -> None:
-        """Release all matrices, and close the connections."""
-        for rank in list(self.ranks.values()):
-            rank.is_closed = True
-        self.ranks.clear()
-        self.disconnect()
 
     def disconnect(self) -> None:
         """Close the connections to the other ranks."""

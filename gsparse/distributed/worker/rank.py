@@ -118,7 +118,7 @@ class Rank:
 
     def __del__(self) -> None:
         if self.matrix is not None:  # the client is gone, so no task will fetch the vectors
-            for name in [name for name in list(_vectors) if name.startswith(self.key)]:
+            for name in [name for name in list(_vectors) if name.startswith(f"{self.key}-")]:
                 _vectors.pop(name, None)
 
 

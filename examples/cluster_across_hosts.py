@@ -22,8 +22,8 @@ the host's threads, and dask ends a worker that exceeds its limit:
 address instead of the file: `dask worker tcp://head:8786 ...` and `--address tcp://head:8786`.
 
 Ports and networks. Ranks connect to each other at ports that the system chooses
-(/proc/sys/net/ipv4/ip_local_port_range). This process sends vectors and calls through the scheduler. If it can reach
-the workers, Client(address, direct_to_workers=True) is faster. NCCL chooses its own connections between GPUs. If it
+(/proc/sys/net/ipv4/ip_local_port_range). This process sends vectors and calls to the workers, or through the
+scheduler if it cannot connect to all of them within a second. NCCL chooses its own connections between GPUs. If it
 chooses the wrong network interface, set NCCL_SOCKET_IFNAME, and NCCL_IB_HCA for the InfiniBand adapters. With
 NCCL_DEBUG=INFO in the workers' environment, it reports its choice.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # The most lines of code in each folder, and the most source files in the package.
 BOUNDS = {"gsparse": 45_800, "tests": 32_900, "asv_bench": 4_800}
-MOST_FILES = 365
+MOST_FILES = 370
 
 
 def count(path: Path) -> int:

@@ -86,7 +86,7 @@ def running_calls() -> list[str]:
     """Return the names of the calls that run on this worker."""
     from gsparse.distributed.worker.rank import _ranks
 
-    return [name for rank in list(_ranks.values()) for name in list(rank.calls)]
+    return list({name for rank in list(_ranks.values()) for name in list(rank.calls)})
 
 
 def start_solve(client: Any, A: DistributedMatrix, **options: Any) -> BackgroundSolve:
@@ -186,8 +186,8 @@ def limit_file_size(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-def count_states() -> int:
-    """Return the number of ranks, calls and vectors that this worker holds."""
+def count_states(dask_worker: Any) -> int:
+    """Return the number of actors, ranks, calls and vectors that this worker holds."""
     from gsparse.distributed.worker.rank import _ranks, _vectors
 
-    return len(_ranks) + len(_vectors) + sum(len(rank.calls) for rank in list(_ranks.values()))
+    return len(dask_worker.state.actors) + len(_ranks) + len(_vectors) + len(running_calls())

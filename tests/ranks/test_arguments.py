@@ -25,7 +25,7 @@ import dask.array  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask, from_loaders  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
-from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
+from gsparse.distributed.client.rank_servers import RankServers  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
@@ -200,7 +200,7 @@ def test_unexpected_arguments_are_refused_before_anything_is_sent(client: Any, m
         def sent(*args: Any) -> None:
             raise AssertionError("a task was sent")
 
-        patch.setattr(RankGroup, "request", sent)
+        patch.setattr(RankServers, "request", sent)
         for call, words in (
             (lambda: gla.block_jacobi(A), r"block_jacobi\(\) missing a required argument: 'block_size'"),
             (lambda: gla.jacobi(A, on_failure="raise"), r"jacobi\(\) got an unexpected keyword argument 'on_failure'"),

@@ -44,7 +44,7 @@ da = pytest.importorskip("dask.array")
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask, from_loaders  # noqa: E402
 from gsparse.distributed.client import products  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
-from gsparse.distributed.client.rank_group import RankGroup  # noqa: E402
+from gsparse.distributed.client.rank_servers import RankServers  # noqa: E402
 from gsparse.distributed.io.loaders import RowLoader  # noqa: E402
 from tests.ranks.faults import (  # noqa: E402
     error_within_deadline,
@@ -380,7 +380,7 @@ def nothing_is_sent() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for method in ("submit", "compute", "scatter", "run"):
             patch.setattr(distributed.Client, method, fail)
-        patch.setattr(RankGroup, "request", fail)
+        patch.setattr(RankServers, "request", fail)
         yield
 
 
@@ -552,12 +552,27 @@ def test_the_error_of_a_rank_reaches_the_client(
 def test_ranks_that_dask_has_dropped_are_an_error_and_not_a_wait(client: Any) -> None:
     with distribute(S, client=client) as A:
         solve = start_solve(client, A)
-        client.cancel(A._rank_group._references)
+        client.cancel(A._rank_group.servers.references)
         errors = [solve.wait(SOON), error_within_deadline(lambda: A @ B)]
         for error in errors:
             assert isinstance(error, CommunicationError), repr(error)
         assert "can no longer be called" in str(errors[1])
         wait_until(lambda: not any(client.run(is_solving).values()))
+
+
+def test_calls_pass_through_the_scheduler_if_this_process_cannot_reach_the_workers(
+    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = client.rpc.connect
+
+    async def refuse(address: str, *args: Any, **options: Any) -> Any:
+        if address in workers:
+            raise OSError("no route to the worker")
+        return await connect(address, *args, **options)
+
+    monkeypatch.setattr(client.rpc, "connect", refuse)
+    with distribute(S, client=client) as A, 2 * A as twice:
+        np.testing.assert_allclose(twice @ B, 2 * (S @ B), atol=1e-12)
 
 
 def test_products_of_several_threads_have_the_bits_of_one(client: Any) -> None:

@@ -126,9 +126,9 @@ def _dask_rows(shape: tuple[int, int]) -> Any:
 @pytest.mark.parametrize(
     ("make", "step"),
     [
-        pytest.param(lambda **x: distribute(S, **x), "_start_ranks", id="while its port is opened"),
-        pytest.param(lambda **x: distribute(S, **x), "_open_ports", id="while its rank is opened"),
-        pytest.param(lambda **x: from_dask(_dask_rows((90, 90)), **x), "_open_ports", id="while its rows are made"),
+        pytest.param(lambda **x: distribute(S, **x), "_start_servers", id="while its port is opened"),
+        pytest.param(lambda **x: distribute(S, **x), "_open_ports", id="while its rank connects"),
+        pytest.param(lambda **x: from_dask(_dask_rows((90, 90)), **x), "_start_servers", id="while its rows are made"),
     ],
 )
 def test_a_stopped_worker_is_an_error_that_names_it(

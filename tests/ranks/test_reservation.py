@@ -12,7 +12,8 @@ from tests.ranks.groups import LONG, SOON
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
-from gsparse.distributed.client.scheduler import Reservation  # noqa: E402
+from gsparse.distributed.client import rank_servers  # noqa: E402
+from gsparse.distributed.client.rank_servers import Reservation  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
 
@@ -81,3 +82,25 @@ def test_an_error_in_the_block_releases_the_workers(client: Any) -> None:
         raise KeyError
     with Reservation(client, [FIRST, SECOND]).held(LONG):
         pass
+
+
+def test_a_kept_reservation_is_released_for_another_one_and_when_its_client_closes(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise AssertionError("the scheduler was asked")
+
+    for name in ("_KEPT_FOR", "_KEPT_IN_A_ROW"):
+        monkeypatch.setattr(rank_servers, name, LONG)
+    lock = lock_of(client, FIRST)
+    with distributed.Client(client.scheduler.address, set_as_default=False) as other:
+        for reservation in (Reservation(other, [FIRST]), Reservation(other, [FIRST, SECOND])):
+            with reservation.held(LONG):
+                pass
+            assert not lock.acquire(timeout=0)
+            with monkeypatch.context() as patch:
+                patch.setattr(Reservation, "_acquire", fail)
+                with reservation.held(LONG):
+                    pass
+    assert lock.acquire(timeout=10)  # before the lease of 30 s expires
+    lock.release()

@@ -22,7 +22,7 @@ da = pytest.importorskip("dask.array")
 from gsparse.distributed import distribute  # noqa: E402
 from gsparse.distributed.worker import entry_tasks  # noqa: E402
 from gsparse.distributed.worker.rank import rank_key  # noqa: E402
-from tests.ranks.faults import is_solving  # noqa: E402
+from tests.ranks.faults import count_states, is_solving  # noqa: E402
 
 pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
@@ -38,7 +38,7 @@ def holds(dask_scheduler: Any, secret: bytes) -> list[str]:
 
 def test_no_task_of_a_matrix_holds_its_secret(client: Any, workers: list[str]) -> None:
     with distribute(S, client=client, workers=workers[:2]) as A:
-        secret = A._rank_group._secret
+        secret = A._rank_group.servers.secret
         kept = client.persist([A @ da.from_array(B, chunks=20), A.T @ da.from_array(B, chunks=20)])
         distributed.wait(kept)
         with pytest.raises(ZeroDivisionError):
@@ -73,11 +73,9 @@ def scheduler_state(dask_scheduler: Any) -> dict[str, int]:
     }
 
 
-def worker_state() -> tuple[int, ...]:
-    from gsparse.distributed.worker.rank import _ranks, _vectors
-
+def worker_state(dask_worker: Any) -> tuple[int, int]:
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("gsparse")]
-    return len(_ranks), len(_vectors), sum(len(rank.calls) for rank in list(_ranks.values())), len(ours)
+    return count_states(dask_worker), len(ours)
 
 
 def open_files() -> int:

@@ -183,7 +183,7 @@ class DistributedMatrix(DistributedReductions):
         try:
             self._rank_metadata = rank_group.open(
                 lambda rank: self._source.rank_input(self.client, workers[rank], layout.rows.rows(rank)),
-                layout.rows, layout.columns, self._device, self._options,
+                self._device, layout.rows, layout.columns, self._options,
             )  # fmt: skip
         except BaseException:
             rank_group.close()

@@ -1,26 +1,21 @@
-"""The ranks of one matrix, which are dask actors, and calls of functions on the ranks with their errors."""
+"""The ranks of one matrix, which belong to dask actors, and calls of functions on the ranks with their errors."""
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import distributed
-from distributed.actor import Actor
 
 from gsparse.device.counters import is_strict
-from gsparse.device.locks import make_lock
+from gsparse.distributed.client.rank_servers import RankServers
 from gsparse.distributed.client.scheduler import (
     Calls,
-    Reservation,
     answers_of_workers,
     check_computable,
     check_running,
@@ -34,7 +29,7 @@ from gsparse.distributed.client.scheduler import (
     wait_for,
 )
 from gsparse.distributed.worker import entry_tasks, group_tasks
-from gsparse.distributed.worker.rank import Rank, packed, rank_key, take_vector
+from gsparse.distributed.worker.rank import RankServer, packed, rank_key, take_vector
 from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 
 # Seconds between two checks that all workers of a group are alive.
@@ -44,26 +39,14 @@ _GRACE_PERIOD = 3.0
 # Longest time, in seconds, between two checks of running calls: with `on_poll`, which each check calls, and without.
 _POLL_INTERVAL, _WAIT_INTERVAL = 0.002, 0.1
 
-
 _Asked = dict[int, tuple[Future[Any], float]]
 
 
-@dataclass
-class _Connections:
-    """State of the connections between ranks. A matrix shares it with the matrices that were computed from the matrix.
-
-    `epoch` is the number of times that the ranks have begun to connect.
-    """
-
-    epoch: int = 0
-    are_open: bool = False
-
-
 class RankGroup:
-    """The ranks of one matrix, each an actor of dask on its worker.
+    """The ranks of one matrix. Each belongs to an actor of dask on its worker.
 
-    A call of an actor takes a millisecond, a dask task more than ten. Calls pass through the scheduler, unless the
-    client was made with ``direct_to_workers=True``.
+    A call of an actor takes a millisecond, a dask task more than ten. Calls pass through the scheduler if this process
+    cannot connect to all workers, or if the client was made with ``direct_to_workers=False``.
 
     Parameters
     ----------
@@ -73,10 +56,11 @@ class RankGroup:
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
     operand : RankGroup, optional
-        The group of the matrix from which this matrix is computed, on the same workers. Both share their connections.
+        The group of the matrix from which this matrix is computed, on the same workers. Both share their actors.
 
     Attributes
     ----------
+    servers : RankServers
     key : str
         The key of the matrix on the workers.
     closed_by : str
@@ -89,24 +73,15 @@ class RankGroup:
         self, client: distributed.Client, workers: Sequence[str], timeout: float, operand: RankGroup | None = None
     ) -> None:
         self.client, self.workers, self.timeout = client, tuple(workers), timeout
-        self.key, self._secret = f"gsparse-{uuid.uuid4().hex}", secrets.token_bytes(32)
+        self.key, self.remedy = f"gsparse-{uuid.uuid4().hex}", ""
         self.is_open, self.closed_by = True, "closed: distribute it again"
-        self._operand, self.remedy = operand, ""
-        self._connections: _Connections = _Connections() if operand is None else operand._connections
-        self._lock = make_lock()  # One thread at a time runs calls in which ranks wait for each other.
-        self._reservation = Reservation(client, workers)
-        self._references: list[distributed.Future] = []  # dask keeps the ranks while these exist
-        self._actors: list[Actor] = []
-        self._drop_ranks = weakref.finalize(self, _drop, client, self._references)
+        self.servers: RankServers = RankServers(client, self.workers) if operand is None else operand.servers
+        self.servers.matrices.add(self.key)
+        self._release = weakref.finalize(self, self.servers.release, self.key)
 
     @property
     def ranks(self) -> range:
         return range(len(self.workers))
-
-    @property
-    def epoch(self) -> int:
-        """The number of times that the ranks have begun to connect."""
-        return self._connections.epoch
 
     def check_open(self) -> None:
         if not self.is_open:
@@ -115,61 +90,58 @@ class RankGroup:
 
     # ------------------------------------------------------------------ life
 
-    def open(self, input_of: Callable[[int], Any], *arguments: Any) -> list[group_tasks.RankMetadata]:
+    def open(
+        self, input_of: Callable[[int], Any], device: str | None, *arguments: Any
+    ) -> list[group_tasks.RankMetadata]:
         """Connect the ranks, and let each rank make its part of the matrix. Return the metadata of the parts.
 
-        `input_of(rank)` returns the input of a rank, or a future for the input on the rank's worker. `arguments` are
-        further arguments of `open_rank`, the same for all ranks.
+        `input_of(rank)` returns the input of a rank, or a future for the input on the rank's worker. `device` is the
+        device of each rank. `arguments` are further arguments of `open_rank`, the same for all ranks.
         """
         inputs: list[Any] = []
         with self.exclusive():
             try:
-                self._start_ranks()
-                addresses: tuple[tuple[str, int], ...] = ()
-                if self._operand is None:
-                    addresses = self._open_ports()
-                else:
-                    self._operand.reconnect()
+                if not self.servers.references:
+                    self._start_servers(device)
                 inputs += [input_of(rank) for rank in self.ranks]
                 self.wait_for_inputs(inputs, "the matrix")
-                common = addresses, self._secret
-                rank_metadata = self.call_together(
-                    group_tasks.open_rank, [(*common, argument(x), *arguments) for x in inputs]
-                )
+                self.reconnect()
+                of_ranks = [(argument(x), *arguments) for x in inputs]
+                rank_metadata = self.call_together(group_tasks.open_rank, of_ranks)
             finally:  # Dask's exceptions keep the frames of the callers alive, and with them local variables.
                 release([x for x in inputs if isinstance(x, distributed.Future)])
-            self._connections.are_open, self._operand = True, None
         close_client_at_exit(self)
         return rank_metadata
 
-    def _start_ranks(self) -> None:
+    def _start_servers(self, device: str | None) -> None:
         """Create each rank's actor on its worker."""
-        for number, worker in enumerate(self.workers):
+        for number in self.ranks:
             key = rank_key(self.key, number)
-            self._references.append(
-                self.submit(Rank, number, key, number, self.workers, self.timeout, key=key, actor=True)
-            )
-            self._actors.append(Actor(Rank, worker, key))
-        answers_of_workers(dict(zip(self.workers, self._references, strict=True)), self.timeout, self.remedy)
+            arguments = key, number, self.workers, self.timeout, device
+            self.servers.references.append(self.submit(RankServer, number, *arguments, key=key, actor=True))
+        references = dict(zip(self.workers, self.servers.references, strict=True))
+        answers_of_workers(references, self.timeout, self.remedy)
+        self.servers.find_route()
 
     def reconnect(self) -> None:
-        """Connect the ranks again if a call has failed since they were connected."""
-        if not self._connections.are_open:
-            self.call_together(group_tasks.reopen_rank, [(self._open_ports(), self._secret)] * len(self.workers))
-            self._connections.are_open = True
+        """Connect the ranks, unless they are connected and no call has failed since then."""
+        servers = self.servers
+        if not servers.are_open:
+            self.call_together(group_tasks.connect, [(self._open_ports(), servers.secret)] * len(self.workers))
+            servers.are_open = True
 
     def _open_ports(self) -> tuple[tuple[str, int], ...]:
         """Begin a new epoch: let every rank open a port, and return the addresses."""
-        self._connections.epoch += 1
+        self.servers.epoch += 1
         return tuple(self.call(group_tasks.open_port))
 
     def close(self) -> None:
-        """Release the matrix."""
+        """Release the matrix. Wait for it only if no other matrix uses the actors, and their connections are closed."""
         self.is_open = False
-        with suppress(Exception):
-            self.ask_remaining(Rank.close)
-        self._drop_ranks()
-        self._reservation.close()
+        if self.servers.matrices == {self.key}:
+            with suppress(Exception):
+                self.ask_remaining(group_tasks.close)
+        self._release()
 
     # ------------------------------------------------------------------ calls
 
@@ -211,7 +183,7 @@ class RankGroup:
         except BaseException:
             if has_scheduler(self.client):
                 for rank in calls.unfinished:
-                    self.request(rank, "cancel", name)
+                    self.servers.request(rank, "cancel", name)
             raise
         return [calls.results[rank] for rank in called]
 
@@ -220,7 +192,7 @@ class RankGroup:
         try:
             return self.call(*args, **options)
         except BaseException:
-            self._connections.are_open = False
+            self.servers.are_open = False
             raise
 
     def ask_remaining(self, function: Callable[..., Any], *args: Any, seconds: float | None = None) -> dict[int, Any]:
@@ -229,23 +201,16 @@ class RankGroup:
         The calls have `seconds` seconds, by default the group's timeout.
         """
         name, left = new_call(function.__name__), self.remaining_workers()
-        started = [rank for rank, reference in enumerate(self._references) if reference.status == "finished"]
-        calls = Calls({r: self._begin(r, name, function, args) for r in started if self.workers[r] in left})
+        calls = Calls({r: self._begin(r, name, function, args) for r in self.ranks if self.workers[r] in left})
         end = time.monotonic() + (self.timeout if seconds is None else seconds)
-        while calls.is_running and (now := time.monotonic()) < end:
-            calls.wait(end - now)
+        while calls.is_running and time.monotonic() < end:
+            calls.wait(_WAIT_INTERVAL)
+            calls.cut_off(self.servers.dropped())
         return calls.results
 
-    def request(self, rank: int, method: str, *args: Any) -> Future[Any]:
-        """Call a method of a rank's actor, without waiting. Return a future of the answer."""
-
-        async def answer() -> Any:
-            return await getattr(self._actors[rank], method)(*args)
-
-        return asyncio.run_coroutine_threadsafe(answer(), self.client.loop.asyncio_loop)
-
     def _begin(self, rank: int, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
-        return self.request(rank, "call", name, *packed((function, args, is_strict())))
+        arguments = packed((function, args, is_strict()))
+        return self.servers.request(rank, "call", name, rank_key(self.key, rank), *arguments)
 
     # ------------------------------------------------------------------ tasks
 
@@ -297,7 +262,8 @@ class RankGroup:
         The wait for each worker, on which another solve may run, takes at most ten times `timeout`.
         """
         self.check_open()
-        with self._lock, self.client.as_current(), self._reservation.held(10 * self.timeout, may_be_nested):
+        held = self.servers.reservation.held(10 * self.timeout, may_be_nested)
+        with self.servers.lock, self.client.as_current(), held:
             yield
 
     def futures_of_vector(self, names: Sequence[str]) -> list[distributed.Future]:
@@ -331,7 +297,7 @@ class RankGroup:
                 next_check = now + _CHECK_INTERVAL
                 lost = self.error_of_lost_worker(calls.unfinished)
                 self._check_signs_of_life(asked, calls.unfinished)
-                calls.cut_off([rank for rank, kept in enumerate(self._references) if kept.status != "finished"])
+                calls.cut_off(self.servers.dropped())
             if lost is not None:
                 failed_at = failed_at or now
                 if calls.unfinished <= {lost.rank} or now - failed_at > _GRACE_PERIOD:
@@ -345,7 +311,7 @@ class RankGroup:
         now = time.monotonic()
         for rank in ranks:
             if rank not in asked or asked[rank][0].done():
-                asked[rank] = self.request(rank, "sign_of_life"), now
+                asked[rank] = self.servers.request(rank, "sign_of_life"), now
             elif now - asked[rank][1] > self.timeout:
                 raise silent_error(self.workers[rank], self.timeout)
 
@@ -379,15 +345,6 @@ class RankGroup:
 def argument(value: Any) -> Any:
     """Return an argument of a call. A future becomes a `DaskResult`, which the worker replaces by its value."""
     return group_tasks.DaskResult(value.key) if isinstance(value, distributed.Future) else value
-
-
-def _drop(client: distributed.Client, references: list[distributed.Future]) -> None:
-    """Make dask drop the actors of ranks, without waiting.
-
-    Releasing the references is not enough, because actors refer to themselves.
-    """
-    with suppress(Exception):  # the client is closed
-        client.loop.add_callback(client.cancel, references, asynchronous=True)
 
 
 def _keep_until_done(future: distributed.Future) -> None:

@@ -1,18 +1,14 @@
-"""Requests to dask's scheduler, reservations of workers, and waits of the client for calls, futures and workers."""
+"""Requests to dask's scheduler, and waits of the client for calls, futures and workers."""
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import time
 import uuid
-import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from itertools import compress
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import dask
@@ -70,41 +66,6 @@ def within_time_limit(client: distributed.Client, request: Callable[..., Awaitab
     return answer
 
 
-def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tuple[str, str] | None:
-    """Return a task that cannot run because its workers are gone, and on which one of the wanted results depends.
-
-    Parameters
-    ----------
-    client : distributed.Client
-    keys : iterable
-        The keys of the tasks whose results are wanted.
-
-    Returns
-    -------
-    (str, str) or None
-        The key of the task, and the addresses of its workers. None if there is no such task, or if the scheduler does
-        not run functions of clients.
-    """
-
-    # The scheduler's process may not have gsparse installed. Dask sends a nested function as code, not by its name.
-    def find(wanted: set[Any], dask_scheduler: Any) -> tuple[str, str] | None:
-        for task in dask_scheduler.unrunnable:
-            reached = {task}
-            remaining = [task] if task.worker_restrictions else []
-            while remaining:
-                dependent = remaining.pop()
-                if dependent.key in wanted:
-                    return str(task.key), ", ".join(sorted(task.worker_restrictions))
-                remaining += dependent.dependents - reached
-                reached |= dependent.dependents
-        return None
-
-    with suppress(ValueError):  # dask's setting distributed.scheduler.pickle is off
-        found: tuple[str, str] | None = client.run_on_scheduler(find, set(keys))
-        return found
-    return None
-
-
 # The `RankGroup` objects for which `close_client_at_exit` was called.
 _groups: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -122,136 +83,6 @@ def _close_clients() -> None:
     for client in {group.client for group in _groups if group.is_open}:
         with suppress(Exception):
             client.close()
-
-
-# Seconds of waiting for a worker after which a warning states the reason.
-_WARN_AFTER = 1.0
-# The key of dask's configuration for the time after which a lock expires if its holder has died.
-_LEASE_TIMEOUT_KEY = "distributed.scheduler.locks.lease-timeout"
-# The workers that this thread, or this task of asyncio, has reserved.
-_reserved_here: ContextVar[frozenset[str]] = ContextVar("_reserved_here", default=frozenset())
-
-
-class Reservation:
-    """Reserves the workers of a matrix for a block, so that calls of two matrices never wait for each other.
-
-    A GPU runs the kernels of two solves one after the other. If calls of two matrices were interleaved on some workers,
-    each could wait for the other forever. So a dask lock is acquired for each worker. Unlike dask's MultiLock, such a
-    lock expires if its holder dies. First, all locks are requested at the same time. If some locks are not free, the
-    acquired locks are released, and all locks are acquired one by one in the order of the addresses. All clients use
-    this order, so two clients never wait for each other.
-
-    Parameters
-    ----------
-    client : distributed.Client
-    workers : iterable of str
-        Dask's addresses.
-    """
-
-    def __init__(self, client: distributed.Client, workers: Iterable[str]) -> None:
-        self._client, self._workers = client, sorted(set(workers))
-        self._locks: list[distributed.Lock] = []
-        self._last_release: Future[None] | None = None
-
-    @contextmanager
-    def held(self, timeout: float, may_be_nested: bool = False) -> Iterator[None]:
-        """Reserve the workers while the block runs. Only one thread at a time may call this method of an object.
-
-        Parameters
-        ----------
-        timeout : float
-            Seconds to wait for each worker. After the first second, a warning states the reason for the wait.
-        may_be_nested : bool
-            Whether the block may run in a callback of a solve, whose ranks wait for the callback.
-
-        Raises
-        ------
-        CommunicationError
-            If another client does not release a worker in time, if the scheduler does not answer, or if this thread has
-            reserved a worker already. (A callback of a solve would otherwise wait for its own solve.)
-        """
-        reserved_before, addresses = _reserved_here.get(), frozenset(self._workers)
-        if may_be_nested and addresses <= reserved_before:
-            yield
-            return
-        if reserved_before & addresses:
-            raise CommunicationError(
-                f"worker {min(reserved_before & addresses)} runs the solve from which this one is called: a callback "
-                "can multiply by the matrix, but not solve with it; solve after the outer call has returned"
-            )
-        token = _reserved_here.set(reserved_before | addresses)
-        try:
-            locks = self._acquire(timeout)
-            try:
-                yield
-            finally:
-                self._release(locks)
-        finally:
-            _reserved_here.reset(token)
-
-    def close(self) -> None:
-        """Stop refreshing the locks. Otherwise, they would be refreshed as long as the client exists."""
-        locks, self._locks = self._locks, []
-        for lock in locks:
-            if hasattr(lock, "refresh_callback"):
-                self._client.loop.add_callback(lock.refresh_callback.stop)
-
-    def _acquire(self, timeout: float) -> list[distributed.Lock]:
-        """Acquire all locks, and return them."""
-        client = self._client
-        locks = self._locks = self._locks or [
-            distributed.Lock(f"gsparse-{address}", scheduler_rpc=client.scheduler, loop=client.loop)
-            for address in self._workers
-        ]
-        acquired: list[distributed.Lock] = []
-        try:
-            acquired = within_time_limit(client, self._acquire_free_ones, locks=locks)
-            if len(acquired) < len(locks):
-                self._release(acquired)
-                acquired = []
-                for lock, address in zip(locks, self._workers, strict=True):
-                    _wait_for(lock, address, timeout)
-                    acquired.append(lock)
-        except BaseException:
-            self._release(acquired)
-            self.close()  # An interrupted request may still get a lock, which then expires.
-            raise
-        return acquired
-
-    async def _acquire_free_ones(self, locks: list[distributed.Lock]) -> list[distributed.Lock]:
-        """Acquire the locks that are free, and return these locks."""
-        if self._last_release is not None:
-            await asyncio.shield(asyncio.wrap_future(self._last_release))
-        is_acquired = await asyncio.gather(*(lock.acquire(timeout=0) for lock in locks))
-        return list(compress(locks, is_acquired))
-
-    def _release(self, locks: Iterable[distributed.Lock]) -> None:
-        """Release locks, without waiting. If the scheduler is suspended, it receives the requests when it continues."""
-
-        async def release() -> None:
-            await asyncio.gather(*(lock.release() for lock in locks), return_exceptions=True)
-
-        if has_scheduler(self._client):
-            self._last_release = asyncio.run_coroutine_threadsafe(release(), self._client.loop.asyncio_loop)
-
-
-def _wait_for(lock: distributed.Lock, address: str, timeout: float) -> None:
-    """Acquire a lock that another client may hold."""
-    warn_after = min(_WARN_AFTER, timeout)
-    if lock.acquire(timeout=warn_after):
-        return
-    lease = dask.config.get(_LEASE_TIMEOUT_KEY)
-    warnings.warn(
-        f"waiting for worker {address}, which another distribute() or solve has reserved: one runs at a time. If its "
-        f"client has died, dask frees the worker once the lease of {lease} has expired. For shorter waits, set "
-        f"dask.config.set({{'{_LEASE_TIMEOUT_KEY}': '5s'}}) in every client before its first distribute()",
-        stacklevel=2,
-    )
-    if not lock.acquire(timeout=timeout - warn_after):
-        raise CommunicationError(
-            f"another solve holds {lock.name} for more than {timeout:g} s: call again when it has ended, or pass a "
-            "longer timeout to distribute()"
-        )
 
 
 # Seconds between two checks that workers are alive.
@@ -339,14 +170,30 @@ def check_computable(client: distributed.Client, futures: Iterable[distributed.F
     """Raise CommunicationError if dask cannot compute a future, because the only workers that may do so are gone.
 
     Dask would wait forever. An example is the result of a solve whose worker is gone. Messages use `name` for the
-    object of which the futures are parts.
+    object of which the futures are parts. Nothing is checked if the scheduler does not run functions of clients.
     """
-    found = task_without_worker(client, (future.key for future in futures if future.status == "pending"))
+
+    # The scheduler's process may not have gsparse installed. Dask sends a nested function as code, not by its name.
+    def find(wanted: set[Any], dask_scheduler: Any) -> tuple[str, str] | None:
+        """Return a task on which a wanted result depends and whose workers are gone, and their addresses."""
+        for task in dask_scheduler.unrunnable:
+            reached = {task}
+            remaining = [task] if task.worker_restrictions else []
+            while remaining:
+                dependent = remaining.pop()
+                if dependent.key in wanted:
+                    return str(task.key), ", ".join(sorted(task.worker_restrictions))
+                remaining += dependent.dependents - reached
+                reached |= dependent.dependents
+        return None
+
+    found: tuple[str, str] | None = None
+    with suppress(ValueError):  # dask's setting distributed.scheduler.pickle is off
+        found = client.run_on_scheduler(find, {future.key for future in futures if future.status == "pending"})
     if found is not None:
-        key, workers = found
         raise CommunicationError(
-            f"a part of {name} is lost with the worker that had it: it can be computed only by the task {key} on "
-            f"{workers}, which is gone: make {name} again"
+            f"a part of {name} is lost with the worker that had it: it can be computed only by the task {found[0]} on "
+            f"{found[1]}, which is gone: make {name} again"
         )
 
 

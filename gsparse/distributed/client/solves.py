@@ -93,7 +93,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         """
         matrix = self.matrix
         made_in = matrix._preconditioner_epochs.get(self._spec.key)
-        if self._spans_ranks and made_in != matrix._rank_group.epoch:
+        if self._spans_ranks and made_in != matrix._rank_group.servers.epoch:
             self._set_up()
         return self._spec
 
@@ -139,7 +139,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         with new.exclusive():
             new.reconnect()
             made_in = before._preconditioner_epochs.pop(self._spec.key, None)
-            if old.is_open and made_in == old.epoch:
+            if old.is_open and made_in == old.servers.epoch:
                 arguments = [(self._spec, old.key)] * len(new.workers)
                 self._take_over(new.call_together(solve_tasks.update, arguments))
             else:
@@ -150,7 +150,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         """Store the summary of rank 0, and issue its warnings in this process."""
         group = self.matrix._rank_group
         self._summary = summaries[0]
-        self.matrix._preconditioner_epochs[self._spec.key] = group.epoch
+        self.matrix._preconditioner_epochs[self._spec.key] = group.servers.epoch
         for text, category in summaries[0].warnings:
             warnings.warn(text, category, stacklevel=6)
 
@@ -266,7 +266,7 @@ class _MessageHandler:
         if not self._requests and now >= self._next_poll:
             # Reports are rare, and no rank waits for their answers.
             self._next_poll = now if self._callback is not None else now + solve_tasks.REPORT_INTERVAL
-            self._requests = {rank: self._group.request(rank, "messages", self._name) for rank in self._ranks}
+            self._requests = {rank: self._group.servers.request(rank, "messages", self._name) for rank in self._ranks}
 
     def show(self, report: Report) -> None:
         self._bar.set_postfix_str(f"residual {report['residual']:.2e}", refresh=False)
@@ -280,7 +280,7 @@ class _MessageHandler:
             is_continued = True
         finally:
             for rank in self._ranks:
-                self._group.request(rank, "answer", self._name, is_continued)
+                self._group.servers.request(rank, "answer", self._name, is_continued)
 
 
 _HISTORIES = ("retLambdaHistory", "retResidualNormsHistory")

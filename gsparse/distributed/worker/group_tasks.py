@@ -1,4 +1,4 @@
-"""Functions that all ranks of a matrix run together, to connect to each other and to make their parts of the matrix."""
+"""Functions that all ranks run together, to connect to each other and to make their parts of a matrix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
-from gsparse.distributed.worker.rank import Rank, RankConnections, find_rank, rank_key
+from gsparse.distributed.worker.rank import Rank, RankServer, find_rank, rank_key
 from gsparse.errors import CommunicationError
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
@@ -103,35 +103,46 @@ class RankMetadata:
 
 def open_port(rank: Rank) -> tuple[str, int]:
     """Open the port at which this rank accepts the other ranks, and return its address."""
-    if rank.listener is not None:
-        rank.listener.close()
-    rank.listener = listen(rank.host())
-    host, port = rank.listener.getsockname()[:2]
+    server = rank.server
+    server.disconnect()
+    server.listener = listen(server.host())
+    host, port = server.listener.getsockname()[:2]
     return str(host), int(port)
+
+
+def connect(rank: Rank, addresses: Addresses, secret: bytes) -> None:
+    """Connect to the other ranks, all of which have opened their ports. All ranks must run this at the same time.
+
+    All matrices of the rank's actor then use the new connections.
+    """
+    server, device = rank.server, get_device(rank.server.device)
+    with device.active():
+        server.communicator = communicator = _connect(server, addresses, secret, device)
+        for one in list(server.ranks.values()):
+            if one.matrix is not None:
+                one.matrix.connect(communicator)
+            one.preconditioners.clear()  # Preconditioners that span the ranks use the old connections.
 
 
 def open_rank(
     rank: Rank,
-    addresses: Addresses,
-    secret: bytes,
     part: sp.csr_array | GpuSparseMatrix | RowLoader | Computation | DaskResult,
     rows: RowPartition,
     columns: RowPartition,
-    device: str | None,
     options: dict[str, Any],
 ) -> RankMetadata:
-    """Connect to the other ranks, and make this rank's part of a matrix. All ranks must run this at the same time."""
-    rank_device = get_device(device)
-    part = DaskResult.resolved(part)
-    with rank_device.active(), _connections(rank, addresses, secret, rank_device, part) as communicator:
+    """Make this rank's part of a matrix. All ranks must run this at the same time, after `connect`."""
+    communicator, device, part = rank.server.communicator, get_device(rank.server.device), DaskResult.resolved(part)
+    assert communicator is not None
+    rank.server.ranks[rank.key] = rank
+    with device.active(), aborting(communicator):
         if isinstance(part, Computation):
-            matrix = part.matrix(rank.number, communicator, columns)
+            rank.matrix = part.matrix(rank.number, communicator, columns)
         else:
             own_rows = rows.rows(rank.number)
             block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else part
-            matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
-    rank.matrix = matrix
-    return RankMetadata.of(matrix)
+            rank.matrix = RankMatrix(block, rows, columns, communicator, device, **options)
+    return RankMetadata.of(rank.matrix)
 
 
 def split(rank: Rank) -> npt.NDArray[np.int64]:
@@ -144,55 +155,29 @@ def split(rank: Rank) -> npt.NDArray[np.int64]:
         return matrix.ghosts
 
 
+def close(rank: Rank) -> None:
+    """Release the matrix, which is the last one of its actor, and close the connections."""
+    rank.server.release(rank.key)
+    rank.server.disconnect()
+
+
 def eliminate_zeros(rank: Rank) -> RankMetadata:
     """Remove the stored zeros of a rank's rows. Columns without entries remain ghosts."""
     rank.matrix = rank.require_matrix().without_zeros()
     return RankMetadata.of(rank.matrix)
 
 
-def reopen_rank(rank: Rank, addresses: Addresses, secret: bytes) -> None:
-    """Connect the ranks of a matrix again after a call has failed. All ranks must run this at the same time.
-
-    All matrices that shared the old connections then share the new connections.
-    """
-    device, connections = rank.require_matrix().device, rank.connections
-    assert connections is not None
-    connections.communicator.close()
-    with device.active():
-        connections.communicator = _connect(rank, addresses, secret, device)
-        for sharing in rank.sharing():
-            if sharing.matrix is not None:
-                sharing.matrix.connect(connections.communicator)
-            sharing.preconditioners.clear()  # Preconditioners that span the ranks use the old connections.
-
-
-@contextmanager
-def _connections(rank: Rank, addresses: Addresses, secret: bytes, device: Any, part: Any) -> Iterator[Communicator]:
-    """Connect to the other ranks, or share the connections of the first operand of a computation."""
-    if isinstance(part, Computation):
-        connections = find_rank(rank_key(part.operands[0], rank.number)).connections
-        assert connections is not None
-    else:
-        connections = RankConnections(_connect(rank, addresses, secret, device))
-    connections.users.add(rank)
-    rank.connections = connections
-    try:
-        with aborting(connections.communicator):
-            yield connections.communicator
-    except BaseException:
-        rank.close()
-        raise
-
-
-def _connect(rank: Rank, addresses: Addresses, secret: bytes, device: Any) -> Communicator:
+def _connect(server: RankServer, addresses: Addresses, secret: bytes, device: Any) -> Communicator:
     """Connect to the other ranks: through memory if all ranks are on one host, else over NCCL or sockets."""
-    listener, rank.listener = rank.listener, None
+    listener, server.listener = server.listener, None
     if listener is None:
-        raise CommunicationError(f"rank {rank.number} has opened no port: distribute the matrix again")
-    if len(rank.workers) == 1:
+        raise CommunicationError(f"rank {server.number} has opened no port: distribute the matrix again")
+    if len(server.workers) == 1:
         listener.close()
         return SingleCommunicator()
-    communicator: Communicator = SocketCommunicator(rank.number, addresses, listener, secret, rank.timeout, rank.tls())
+    communicator: Communicator = SocketCommunicator(
+        server.number, addresses, listener, secret, server.timeout, server.tls()
+    )
     try:
         with aborting(communicator):
             communicator = share_memory(communicator)

@@ -1,7 +1,8 @@
-"""A rank of a matrix: a dask actor on its worker, which runs the functions that the client calls.
+"""A rank on its worker: a dask actor, which has the rank's rows and runs the functions that the client calls.
 
-Dask's protocol transfers the calls. Each call runs in a separate thread, so that the actor can answer other requests
-during a solve: for the solve's messages, its cancellation, and products in its callback.
+Matrices that are computed from one another have the same actor on each worker. Dask's protocol transfers the calls.
+Each call runs in a separate thread, so that the actor can answer other requests during a solve: for the solve's
+messages, its cancellation, and products in its callback.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import time
 import uuid
 import weakref
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from socket import socket
 from typing import Any
@@ -24,7 +24,6 @@ from distributed.protocol import pickle
 from tblib import pickling_support
 
 from gsparse.device.counters import strict
-from gsparse.device.locks import make_lock
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.sockets import Contexts
@@ -34,12 +33,10 @@ HostArray = npt.NDArray[Any]
 
 # Seconds between two checks whether the client still waits for a call.
 _CHECK_INTERVAL = 0.1
-# The ranks of this process, by the keys of their actors.
+# The ranks of this process, by their keys.
 _ranks: weakref.WeakValueDictionary[str, Rank] = weakref.WeakValueDictionary()
 # Parts of vectors, by name, that `Rank.keep` stored for dask tasks. They may outlive the matrix.
 _vectors: dict[str, HostArray] = {}
-# Guards `RankConnections.users`. It is reentrant, because the garbage collector may close a rank in any thread.
-_lock = make_lock()
 
 
 def packed(value: Any) -> list[HostArray]:
@@ -56,7 +53,7 @@ def unpacked(arrays: Any) -> Any:
 
 
 def rank_key(matrix: str, number: int) -> str:
-    """Return the key of the actor that is rank `number` of the matrix with the key `matrix`."""
+    """Return the key of rank `number` of the matrix with the key `matrix`."""
     return f"{matrix}-rank{number}"
 
 
@@ -76,32 +73,58 @@ def take_vector(name: str) -> HostArray:
     return _vectors.pop(name)
 
 
-@dataclass(eq=False)
-class RankConnections:
-    """The connections of a rank to the other ranks. A matrix shares them with matrices that are computed from it.
+class Rank:
+    """A rank of a matrix.
 
     Attributes
     ----------
-    communicator : Communicator
-        The rank's communicator, for host arrays.
-    users : list of Rank
-        The ranks of this process that share the connections, which are closed with the last of these ranks.
+    key : str
+        The key of the matrix, with the number of the rank (`rank_key`).
+    server : RankServer
+        A weak reference to the rank's actor.
+    number : int
+    calls : dict
+        The running calls of the actor, by name.
+    matrix : RankMatrix or None
+        The rows of this rank; None before the matrix is made, and after it is closed.
+    preconditioners : dict
+        Preconditioners of the matrix, by the key of their specification.
+    solution_copy : (str, (int, array, array)) or None
+        A copy of x that `store_copies` made: the key of the solve, the iteration, this rank's part of x, and the
+        previous rank's part.
     """
 
-    communicator: Communicator
-    users: weakref.WeakSet[Rank] = field(default_factory=weakref.WeakSet)
+    def __init__(self, key: str, server: RankServer) -> None:
+        self.key, self.server, self.number, self.calls = key, weakref.proxy(server), server.number, server.calls
+        self.matrix: RankMatrix | None = None
+        self.preconditioners: dict[str, Any] = {}
+        self.solution_copy: tuple[str, tuple[int, HostArray, HostArray]] | None = None
+        _ranks[key] = self
 
-    def leave(self, rank: Rank) -> None:
-        """Remove a rank from the users, and close the connections if no user is left."""
-        with _lock:
-            self.users.discard(rank)
-            is_unused = not self.users
-        if is_unused:
-            self.communicator.close()
+    def require_matrix(self) -> RankMatrix:
+        """Return the rows of this rank. Raise `CommunicationError` if the matrix is closed."""
+        if self.matrix is None:
+            raise CommunicationError("the matrix has been closed: distribute it again")
+        return self.matrix
+
+    @property
+    def communicator(self) -> Communicator:
+        return self.require_matrix().host_communicator
+
+    def keep(self, part: HostArray) -> str:
+        """Store a part of a vector for a dask task, and return its name."""
+        name = f"{self.key}-{uuid.uuid4().hex}"
+        _vectors[name] = part
+        return name
+
+    def __del__(self) -> None:
+        if self.matrix is not None:  # the client is gone, so no task will fetch the vectors
+            for name in [name for name in list(_vectors) if name.startswith(f"{self.key}-")]:
+                _vectors.pop(name, None)
 
 
-class Rank:
-    """A rank of a matrix. Dask keeps it on its worker while the client, or a task, refers to it.
+class RankServer:
+    """A rank's actor, for all matrices that share its connections. Dask keeps it while the client refers to it.
 
     Parameters
     ----------
@@ -112,45 +135,41 @@ class Rank:
         Dask's addresses of the workers, in the order of the ranks.
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
+    device : str, optional
+        The device of the matrices.
 
     Attributes
     ----------
-    matrix : RankMatrix or None
-        The rows of this rank; None before the matrix is made, and after it is closed.
-    connections : RankConnections or None
+    ranks : dict
+        The ranks of open matrices, by their keys.
+    communicator : Communicator or None
+        The communicator for host arrays; None before the ranks are connected.
     listener : socket or None
         The socket that accepts the connections of other ranks.
-    preconditioners : dict
-        Preconditioners of the matrix, by the key of their specification.
-    solution_copy : (str, (int, array, array)) or None
-        A copy of x that `store_copies` made: the key of the solve, the iteration, this rank's part of x, and the
-        previous rank's part.
     calls : dict
         The running calls, by name.
     """
 
-    def __init__(self, key: str, number: int, workers: tuple[str, ...], timeout: float) -> None:
-        self.key, self.number, self.workers, self.timeout = key, number, workers, timeout
+    def __init__(self, key: str, number: int, workers: tuple[str, ...], timeout: float, device: str | None) -> None:
+        self.key, self.number, self.workers, self.timeout, self.device = key, number, workers, timeout, device
         self.worker = get_worker()
-        self.matrix: RankMatrix | None = None
-        self.connections: RankConnections | None = None
+        self.ranks: dict[str, Rank] = {}
+        self.communicator: Communicator | None = None
         self.listener: socket | None = None
-        self.preconditioners: dict[str, Any] = {}
-        self.solution_copy: tuple[str, tuple[int, HostArray, HostArray]] | None = None
         self.calls: dict[str, Call] = {}
         self._cancelled: set[str] = set()
-        self._is_closed = False
-        _ranks[key] = self
 
     # ------------------------------------------------------------------ what the client awaits
 
-    async def call(self, name: str, *arguments: HostArray) -> list[HostArray]:
-        """Call a function, in a thread, with this rank as its first argument.
+    async def call(self, name: str, key: str, *arguments: HostArray) -> list[HostArray]:
+        """Call a function, in a thread, with a rank as its first argument.
 
         Parameters
         ----------
         name : str
             The name of the call.
+        key : str
+            The key of the rank. A rank that is not in `ranks` has no matrix yet.
         *arguments : array
             The function, its further arguments, and whether the client is inside `gsparse.strict()`, `packed`.
 
@@ -161,9 +180,10 @@ class Rank:
         """
         self.calls[name] = Call(self)
         try:
-            return await asyncio.to_thread(self._outcome, arguments)
+            return await asyncio.to_thread(self._outcome, key, arguments)
         finally:
             del self.calls[name]
+            self._cancelled.discard(name)
 
     async def messages(self, name: str) -> list[Any]:
         """Return the messages that a call has sent since the last use of this method."""
@@ -182,13 +202,20 @@ class Rank:
         """End a call at its next check. The call may not have arrived yet."""
         self._cancelled.add(name)
 
+    def release(self, key: str) -> None:
+        """Release a rank's matrix. Keep parts of vectors for dask tasks."""
+        rank = self.ranks.pop(key, None)
+        if rank is not None:
+            rank.matrix = None
+
     # ------------------------------------------------------------------ calls
 
-    def _outcome(self, arguments: tuple[HostArray, ...]) -> list[HostArray]:
+    def _outcome(self, key: str, arguments: tuple[HostArray, ...]) -> list[HostArray]:
         try:
             function, args, is_strict = unpacked(arguments)
+            rank = self.ranks.get(key) or Rank(key, self)
             with strict() if is_strict else nullcontext():
-                return packed((function(self, *args), None))
+                return packed((function(rank, *args), None))
         except Exception as error:
             return _packed_error(error)
 
@@ -202,24 +229,7 @@ class Rank:
         is_kept = self.key in self.worker.state.actors and self.worker.status.name in ("running", "paused")
         return is_kept and not self._cancelled.intersection(names)
 
-    # ------------------------------------------------------------------ what belongs to the rank
-
-    @property
-    def communicator(self) -> Communicator:
-        assert self.connections is not None
-        return self.connections.communicator
-
-    def require_matrix(self) -> RankMatrix:
-        """Return the rows of this rank. Raise `CommunicationError` if the matrix is closed."""
-        if self.matrix is None:
-            raise CommunicationError("the matrix has been closed: distribute it again")
-        return self.matrix
-
-    def sharing(self) -> list[Rank]:
-        """Return the ranks of this process that share this rank's connections."""
-        assert self.connections is not None
-        with _lock:
-            return list(self.connections.users)
+    # ------------------------------------------------------------------ connections
 
     def host(self) -> str:
         """Return the host name or IP address at which other ranks reach this worker."""
@@ -233,34 +243,20 @@ class Rank:
         security = self.worker.security
         return security.get_listen_args("worker")["ssl_context"], security.get_connection_args("worker")["ssl_context"]
 
-    def keep(self, part: HostArray) -> str:
-        """Store a part of a vector for a dask task, and return its name."""
-        name = f"{self.key}-{uuid.uuid4().hex}"
-        _vectors[name] = part
-        return name
-
-    def close(self) -> None:
-        """Release the matrix, and the connections if no other rank uses them. Keep parts of vectors for dask tasks."""
-        self._is_closed = True
-        listener, self.listener = self.listener, None
-        connections, self.connections = self.connections, None
-        self.matrix, self.solution_copy = None, None
-        self.preconditioners.clear()
-        if listener is not None:
-            listener.close()
-        if connections is not None:
-            connections.leave(self)
+    def disconnect(self) -> None:
+        """Close the connections to the other ranks."""
+        for connection in (self.listener, self.communicator):
+            if connection is not None:
+                connection.close()
+        self.listener, self.communicator = None, None
 
     def __del__(self) -> None:
         with suppress(Exception):
-            if not self._is_closed:  # the client is gone, so no task will fetch the vectors
-                for name in [name for name in list(_vectors) if name.startswith(self.key)]:
-                    _vectors.pop(name, None)
-            self.close()
+            self.disconnect()
 
 
 class Call:
-    """A running call of a rank, and its messages to the client.
+    """A running call of a function, and its messages to the client.
 
     Attributes
     ----------
@@ -268,8 +264,8 @@ class Call:
         The client's answers.
     """
 
-    def __init__(self, rank: Rank) -> None:
-        self._rank = weakref.ref(rank)
+    def __init__(self, server: RankServer) -> None:
+        self._server = weakref.ref(server)
         self._outbox: SimpleQueue[Any] = SimpleQueue()
         self.answers: SimpleQueue[Any] = SimpleQueue()
         self._next_check = 0.0
@@ -293,8 +289,8 @@ class Call:
         if now < self._next_check:
             return
         self._next_check = now + _CHECK_INTERVAL
-        rank = self._rank()
-        if rank is None or not rank.is_wanted(self):
+        server = self._server()
+        if server is None or not server.is_wanted(self):
             raise CommunicationError("the solve is no longer wanted: cancelled, or its client or scheduler is gone")
 
 

@@ -515,7 +515,7 @@ def fill_the_device(device: Device) -> None:
         device.empty(10**6, np.float64)
 
 
-class OutOfMemoryError(Exception):
+class OutOfMemoryError(MemoryError):
     """Stands for the error of CuPy's allocator."""
 
 
@@ -538,9 +538,18 @@ def full_gpu(error: Exception) -> tuple[GpuDevice, list[bool]]:
     return device, emptied
 
 
-@pytest.mark.parametrize("error", [OutOfMemoryError("8,000,000 bytes"), MemoryError("std::bad_alloc")], ids=repr)
-def test_an_out_of_memory_error_of_cupy_is_translated_and_its_pool_freed(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutOfMemoryError("8,000,000 bytes"),
+        MemoryError("std::bad_alloc"),
+        MemoryError("std::bad_alloc: out_of_memory: RMM failure"),
+    ],
+    ids=repr,
+)
+def test_an_out_of_memory_error_of_an_allocator_is_translated_and_the_pool_freed(error: MemoryError) -> None:
     device, emptied = full_gpu(error)
+    assert device.try_empty((10**6,), np.dtype(float)) is None
     with pytest.raises(DeviceMemoryError, match=rf"gpu:0 .*{error}; free now 1,000 of 80,000.*A.release\(\)"):
         fill_the_device(device)
     assert emptied == [True]

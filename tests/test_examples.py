@@ -81,7 +81,7 @@ EXAMPLES = {
 
 # The examples that need packages besides gsparse, by package.
 NEEDED = {
-    "distributed": "cells_on_workers cluster_across_hosts heat_on_workers many_gpus many_gpus_poisson "
+    "distributed": "cells_on_workers cluster_across_hosts coming_from_dask heat_on_workers many_gpus many_gpus_poisson "
     "partitioned_files",
     "matplotlib": "first_ten_minutes how_gsparse_chooses solvers_and_preconditioners",
     "networkx": "other_libraries",

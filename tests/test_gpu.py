@@ -11,10 +11,12 @@ import pytest
 import scipy.sparse as sp
 
 import gsparse
+import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DeviceMemoryError
 from tests.conftest import make_device
+from tests.linalg.problems import laplacian
 from tests.support import STRUCTURES, assert_product, from_lengths, host, random_values
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -157,6 +159,33 @@ def test_values_on_the_device_are_used_in_place(cupy: Any, S: sp.csr_array, rng:
         B = A.with_data(data)
         assert_product(host(B @ cupy.asarray(x)), T, x)
     assert B.device_data is data
+
+
+def test_all_arrays_come_from_the_allocator_that_the_user_has_set(cupy: Any) -> None:
+    """RMM's allocator is set in the same way: `cupy.cuda.set_allocator(rmm_cupy_allocator)`."""
+    S = laplacian(60)
+    memory, pool, previous = cupy.cuda.Memory, cupy.get_default_memory_pool(), cupy.cuda.get_allocator()
+    total, used = pool.total_bytes(), pool.used_bytes()
+    cupy.cuda.set_allocator(lambda size: cupy.cuda.MemoryPointer(memory(size), 0))
+    try:
+        A, b = GpuSparseMatrix(S), cupy.ones(S.shape[0])
+        square, result = A @ A, gla.cg(A, b, M=gla.amg(A), rtol=1e-10, full_output=True)
+        assert result.info == 0
+        arrays = (
+            A.device_data,
+            A @ b,
+            A.T @ b,
+            A @ cupy.ones((S.shape[1], 3)),
+            square.device_data,
+            A.sum(axis=1),
+            result.x,
+        )
+        assert {type(array.data.mem) for array in map(cupy.asarray, arrays)} == {memory}
+        assert_product(host(square @ b), S @ S, np.ones(S.shape[0]))
+    finally:
+        cupy.cuda.set_allocator(previous)
+    assert pool.total_bytes() == total
+    assert pool.used_bytes() <= used
 
 
 def test_out_of_memory_names_the_size_and_leaves_everything_usable(gpu: Device, cupy: Any, rng: Any) -> None:

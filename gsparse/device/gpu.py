@@ -50,7 +50,6 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         self.description = properties["name"].decode()
         self.bus = str(cupy.cuda.Device(index).pci_bus_id)
         self._array, self._current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
-        self._out_of_memory = cupy.cuda.memory.OutOfMemoryError
         self.kernels = KernelStore(partial(_compiled, self))
         self._expected: set[tuple[str, Any, Any]] = set()
         self._launch = driver_launch(cupy)
@@ -109,7 +108,7 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
     def try_empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
         try:
             return self._array(shape, dtype)
-        except self._out_of_memory:
+        except MemoryError:  # of CuPy's allocator, or of the one that the user has set, such as RMM's
             return None
 
     @recorded_copy(TO_DEVICE)
@@ -221,9 +220,9 @@ class _MemoryGuard:  # on GPUs only
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         device, cupy = self._device, self._device.xp
-        # CuPy's sorts allocate memory in Thrust, whose C++ exception loses the type of CuPy's error.
-        is_from_sort = isinstance(error, MemoryError) and str(error) == "std::bad_alloc"
-        if not is_from_sort and not isinstance(error, cupy.cuda.memory.OutOfMemoryError):
+        # RMM's errors are C++ exceptions of this name, and so are those of CuPy's sorts, which allocate in Thrust.
+        is_from_cpp = isinstance(error, MemoryError) and str(error).startswith("std::bad_alloc")
+        if not is_from_cpp and not isinstance(error, cupy.cuda.memory.OutOfMemoryError):
             return
         with device.active():
             cupy.get_default_memory_pool().free_all_blocks()

@@ -24,6 +24,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask.array  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask, from_loaders  # noqa: E402
+from gsparse.distributed.client import cluster as cluster_module  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
 from gsparse.distributed.client.rank_servers import RankServers  # noqa: E402
 from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
@@ -266,6 +267,31 @@ def test_a_cluster_can_be_scaled_down_and_up() -> None:
             with distribute(S, client=client) as A:
                 assert len(A.workers) == size
                 np.testing.assert_allclose(A @ np.ones(64), S @ np.ones(64), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ({}, [{"CUDA": "0,1"}, {"CUDA": "1,0"}]),
+        ({"CUDA": "GPU-7f,3,-1"}, [{"CUDA": "GPU-7f,3"}, {"CUDA": "3,GPU-7f"}]),
+        ({"CUDA": "4,6", "HIP": "2,5"}, [{"CUDA": "4,6", "HIP": "2,5"}, {"CUDA": "6,4", "HIP": "5,2"}]),
+    ],
+    ids=["all", "some of NVIDIA", "some of AMD"],
+)
+def test_each_worker_has_a_gpu_of_its_own_among_those_that_the_user_has_chosen(
+    monkeypatch: pytest.MonkeyPatch, visible: dict[str, str], expected: list[dict[str, str]]
+) -> None:
+    for name in ("CUDA", "HIP"):
+        monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
+    for name, value in visible.items():
+        monkeypatch.setenv(f"{name}_VISIBLE_DEVICES", value)
+    monkeypatch.setattr(cluster_module, "_num_gpus", lambda device: 2)
+    monkeypatch.setattr(cluster_module, "GpuCluster", lambda count, describe, *more, **options: describe)
+    describe: Any = LocalGpuCluster()
+    for number in range(2):
+        env = describe(number)["options"]["env"]
+        chosen = {name.removesuffix("_VISIBLE_DEVICES"): gpus for name, gpus in env.items() if "VISIBLE" in name}
+        assert chosen == expected[number]
 
 
 @pytest.mark.whole

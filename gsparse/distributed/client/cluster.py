@@ -161,10 +161,10 @@ def LocalGpuCluster(
 
     def describe(number: int) -> dict[str, Any]:
         env = {"GSPARSE_NUM_THREADS": threads, "GSPARSE_DEVICE": "gpu" if num_gpus else "cpu"}
-        if num_gpus:  # on GPUs only
-            # Each worker sees all GPUs, its own GPU first, because direct copies between two GPUs need a process that
-            # sees both GPUs. HIP also reads this variable, unless HIP_VISIBLE_DEVICES is set.
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(str((number + k) % num_gpus) for k in range(num_gpus))
+        # Each worker sees all GPUs, its own GPU first, because direct copies between two GPUs need a process that sees
+        # both GPUs.
+        for name, gpus in _visible_gpus(num_gpus).items():
+            env[name] = ",".join(gpus[number:] + gpus[:number])
         limits = {"nthreads": 1, "memory_limit": MEMORY_LIMIT // n_workers}
         options_of_worker = {**common, **limits, "env": env, "silence_logs": logging.WARNING}
         return {"cls": _Nanny, "options": options_of_worker}
@@ -210,6 +210,16 @@ def chosen_workers(client: distributed.Client, workers: Sequence[str] | int | No
     if missing or not chosen:
         raise CommunicationError(f"the cluster has no workers {missing or 'at all'}: it has {known}")
     return chosen
+
+
+def _visible_gpus(num_gpus: int) -> dict[str, list[str]]:
+    """Return the GPUs that this process sees, by the environment variables that choose them.
+
+    HIP reads CUDA's variable too, unless its own is set.
+    """
+    chosen = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")}
+    chosen["CUDA_VISIBLE_DEVICES"] = chosen["CUDA_VISIBLE_DEVICES"] or ",".join(map(str, range(num_gpus)))
+    return {name: value.split(",")[:num_gpus] for name, value in chosen.items() if value and num_gpus}
 
 
 def _num_gpus(device: str) -> int:

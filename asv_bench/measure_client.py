@@ -64,13 +64,18 @@ def solve_seconds(communicator: Any, device: Any, pipe: Any, size: int) -> float
     return timed(A, lambda: cg(A, b, rtol=1e-8))[0]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=128, help="points along each side")
-    parser.add_argument("--workers", type=int, default=1)
+def parsed_options(description: str | None, size: int, workers: int) -> argparse.Namespace:
+    """Return the options of the command line, with these defaults."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=size, help=f"points along each side, by default {size}")
+    parser.add_argument("--workers", type=int, default=workers)
     parser.add_argument("--device", default="auto", help="auto, cpu or gpu")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parsed_options(__doc__, size=128, workers=1)
     S = poisson(options.size, 7)
     b = np.random.default_rng(0).standard_normal(S.shape[0])
     arguments: dict[str, Any] = {"rtol": 1e-8}

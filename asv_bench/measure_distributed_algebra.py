@@ -8,19 +8,17 @@ of a CPU is 1.3 times the time of the process plus the traffic; for one worker w
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from distributed import Client
 from elliptic_problems import poisson
-from measure_client import copy_over_socket
+from measure_client import copy_over_socket, parsed_options
 
 import gsparse.sparse as gsp
 from gsparse import GpuSparseMatrix
@@ -80,12 +78,7 @@ def seconds(call: Callable[[], Any], device: Any) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=113, help="points along each side; 113 has 10 million entries")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--device", default="auto", help="auto, cpu or gpu")
-    parser.add_argument("--json", type=Path, help="also write all figures to this file")
-    options = parser.parse_args()
+    options = parsed_options(__doc__, size=113, workers=2)  # 10 million entries
     S, device = poisson(options.size, 7).tocsr(), get_device(options.device)
     S.data = np.random.default_rng(0).standard_normal(S.nnz)
     one = GpuSparseMatrix(S, device=device), GpuSparseMatrix(2 * S, device=device)

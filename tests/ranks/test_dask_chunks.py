@@ -164,6 +164,17 @@ def test_unknown_sizes_of_chunks_are_computed(lazy: Any, client: Any, device: st
         np.testing.assert_array_equal(A.toarray(), S[mask].toarray())
 
 
+def cleared(chunk: Any) -> Any:
+    chunk.data[:] = 0
+    return chunk
+
+
+def test_a_write_to_a_chunk_does_not_change_the_matrix(client: Any, device: str) -> None:
+    with distribute(S, client, device=device) as A:
+        assert not A.to_dask().map_blocks(cleared, meta=GpuSparseMatrix((0, 0), device="cpu")).compute().toarray().any()
+        np.testing.assert_array_equal(A.toarray(), S.toarray())
+
+
 def test_a_permuted_matrix_has_its_chunks_in_the_original_order(client: Any, device: str) -> None:
     shuffled = laplacian(7)[np.random.default_rng(3).permutation(49)]
     with distribute(shuffled, client, device=device, reorder="rcm") as A:

@@ -31,7 +31,7 @@ from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.halo import Halo
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_operator import RankOperator
-from gsparse.distributed.ranks.row_block import RowBlock
+from gsparse.distributed.ranks.row_block import RowBlock, split_on_device
 from gsparse.distributed.ranks.row_exchange import (
     RankContext,
     beside,
@@ -47,7 +47,7 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import canonical_entries
-from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.simple_matrices import made
 from gsparse.sparse import arithmetic
 from gsparse.sparse.canonical import computed
 
@@ -138,7 +138,9 @@ class RankRows:
 
     def blocks(self, **options: Any) -> RowBlock:
         """Return both blocks of the rows, with `options` of `GpuSparseMatrix` for the diagonal block. Synchronizes."""
-        return _blocks(self.context.device, self.csr, self.num_own_columns, self.ghosts, options)
+        num_own, whole = self.num_own_columns, made(self.context.device, self.csr, None)
+        local_ghosts = num_own + np.arange(len(self.ghosts))
+        return replace(split_on_device(whole, slice(0, num_own), options, local_ghosts), ghosts=self.ghosts)
 
     # ------------------------------------------------------------------ numbers
 
@@ -327,22 +329,6 @@ class RankRows:
         of_rows = largest[kernels.sparse_rows.row_numbers(device, csr.indptr, csr.nnz)]
         allowed = tolerance * xp.maximum(of_rows, of_columns[csr.indices])
         return self.context.all_ranks(not bool((xp.abs(csr.data) > allowed).any()))
-
-
-def _blocks(device: Device, csr: Csr, num_own: int, ghosts: HostArray, options: dict[str, Any]) -> RowBlock:
-    """Return both blocks of rows, whose local columns are the rank's own columns followed by the ghosts."""
-    kernels, xp, num_ghosts = kernels_of(device).sparse_rows, device.xp, len(ghosts)
-    boundary = _boundary_rows(device, csr, num_own)
-    diagonal, rest = _own_entries(device, csr, num_own), kernels.take_rows(device, csr, boundary)
-    if num_ghosts:
-        places = xp.full(csr.num_cols, -1, csr.indices.dtype)
-        places[num_own:] = xp.arange(num_ghosts)
-        rest = kernels.map_columns(device, rest, places, num_ghosts)
-    of_diagonal, of_rest = (
-        GpuSparseMatrix((part.data, part.indices, part.indptr), shape=part.shape, device=device, **of_part)
-        for part, of_part in ((diagonal, options), (replace(rest, shape=(rest.num_rows, num_ghosts)), {}))
-    )
-    return RowBlock(of_diagonal, of_rest, device.download(boundary), ghosts)
 
 
 def _own_entries(device: Device, csr: Csr, num_own: int) -> Csr:

@@ -163,7 +163,9 @@ def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:
     return RowBlock(diagonal, off_diagonal, boundary, ghosts.astype(np.int64))
 
 
-def split_on_device(matrix: DeviceMatrix, columns: slice, options: dict[str, Any]) -> RowBlock:
+def split_on_device(
+    matrix: DeviceMatrix, columns: slice, options: dict[str, Any], ghosts: npt.NDArray[np.int64] | None = None
+) -> RowBlock:
     """Split a rank's rows, as `split_columns` does on the host. The blocks are on the matrix's device. Synchronizes.
 
     Parameters
@@ -174,6 +176,8 @@ def split_on_device(matrix: DeviceMatrix, columns: slice, options: dict[str, Any
         The columns that the rank owns.
     options : dict
         Options of `GpuSparseMatrix` for the diagonal block.
+    ghosts : array of int64, optional
+        The columns of the off-diagonal block, sorted; by default all other columns in which the rows have entries.
     """
     device = matrix.device
     if compute_dtype(matrix.dtype) is None:
@@ -193,7 +197,7 @@ def split_on_device(matrix: DeviceMatrix, columns: slice, options: dict[str, Any
         lengths, own_lengths = (part.indptr[1:] - part.indptr[:-1] for part in (csr, own))
         boundary = xp.flatnonzero(lengths != own_lengths).astype(np.int64)
         rest = kernels.take_rows(device, csr, boundary)
-        ghosts = columns_of_others(device, rest, columns)
+        ghosts = columns_of_others(device, rest, columns) if ghosts is None else ghosts
         diagonal = made(device, own, None)
         if options:
             diagonal = GpuSparseMatrix(diagonal, **options)

@@ -32,7 +32,7 @@ def rows_between(key: str, start: int, stop: int) -> sp.csr_array:
 
 def whole_rows(key: str) -> GpuSparseMatrix:
     """Return a copy of the rows of the rank with this key, on its device. Runs as a dask task, on the rank's worker."""
-    return find_rank(key).require_matrix().whole_rows()
+    return find_rank(key).require_matrix().whole_rows().copy()
 
 
 def number_of_entries(rank: Rank) -> HostArray:

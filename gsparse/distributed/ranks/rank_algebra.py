@@ -277,7 +277,7 @@ class RankAlgebra(ElementWise, RankOperator):
     # ------------------------------------------------------------------ products and transposes
 
     def _multiplied(self, other: RankAlgebra) -> Any:
-        """Return the product with another matrix. The owners of this matrix's ghosts send their rows of the other."""
+        """Return the product with another matrix, whose rows at this matrix's ghosts are sent by their owners."""
         context, device = RankContext(self.device, self.host_communicator), self.device
         whole, factor = self.whole_rows(), other.whole_rows()
         if context.communicator.world_size == 1:
@@ -309,7 +309,7 @@ class RankAlgebra(ElementWise, RankOperator):
         return self._with_whole_rows(product, self.rows, other.columns)
 
     def _transposed(self) -> Any:
-        """Return the transpose. The rows of the transpose that belong to ghosts are sent to the ghosts' owners."""
+        """Return the transpose. Its rows that have the numbers of ghosts are sent to the ghosts' owners."""
         context, device = RankContext(self.device, self.host_communicator), self.device
         kernels, whole, own = kernels_of(device), self.whole_rows(), self.columns.rows(self.host_communicator.rank)
         with device.active(), device.memory_guard():

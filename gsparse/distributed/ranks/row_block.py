@@ -10,7 +10,7 @@ The rows of rank 1 of 3, divided by the rank that owns the columns:
             +-------------+-------------+-------------+
                 ^      ^                     ^     ^        columns of these entries: the ghosts of rank 1
 
-Sparse algebra uses the whole rows, and products of vectors use the blocks.
+Sparse algebra uses the whole rows, and products with vectors use the blocks.
 
 References
 ----------
@@ -244,7 +244,7 @@ def join_on_device(block: RowBlock, first_column: int, num_columns: int) -> GpuS
 
 @dataclass(eq=False)
 class StoredRows:
-    """A rank's rows, whole or in two blocks. The first product of a vector splits the rows.
+    """A rank's rows, whole or in two blocks. The first product with a vector splits the rows.
 
     Attributes
     ----------
